@@ -1,0 +1,23 @@
+// The test cluster: a real Kubernetes cluster from source on one machine.
+module tessera.dev/tessera/test/cluster
+
+go 1.26.0
+
+require (
+	github.com/google/go-containerregistry v0.20.6
+	github.com/spf13/cobra v1.10.2
+	golang.org/x/sys v0.50.0
+	sigs.k8s.io/yaml v1.6.0
+)
+
+require (
+	github.com/containerd/stargz-snapshotter/estargz v0.16.3 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/klauspost/compress v1.18.0 // indirect
+	github.com/opencontainers/go-digest v1.0.0 // indirect
+	github.com/opencontainers/image-spec v1.1.1 // indirect
+	github.com/spf13/pflag v1.0.9 // indirect
+	github.com/vbatts/tar-split v0.12.1 // indirect
+	go.yaml.in/yaml/v2 v2.4.2 // indirect
+	golang.org/x/sync v0.15.0 // indirect
+)
